@@ -230,8 +230,18 @@ def test_a_node_is_read_page_by_page_from_where_one_is(web: Any, path: str) -> N
 
 @pytest.mark.parametrize(
     "answer",
-    [b"", b"{}", b"[]", b"<html>", b'{"items":[1]}', b'{"items":[],"total":"x"}', b"x" * 9_000_000],
-    ids=["nothing", "no page", "a list", "a page of text", "numbers", "total", "long"],
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"<html>",
+        b'{"items":[1]}',
+        b'{"items":[],"total":"x"}',
+        b"x" * 9_000_000,
+        b'{"items":[],"total":18446744073709551615}',
+        b'{"items":[],"total":-1}',
+    ],
+    ids=["nothing", "no page", "a list", "a page of text", "numbers", "total", "long", "huge total", "negative total"],
 )
 def test_what_is_no_page_is_refused(web: Any, answer: bytes) -> None:
     web.fallback = lambda _path: answer

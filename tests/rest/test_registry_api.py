@@ -27,14 +27,14 @@ from starlette.types import ASGIApp
 from millstream.anchoring import LedgerEntry, LocalCas, MemoryLedger
 from millstream.anchoring.ledger import verified_head
 from millstream.anchoring.registry import DidRegistry, OperationState, RegistryDatabase
-from millstream.anchoring.sidetree import SIDETREE, long_form
+from millstream.anchoring.sidetree import SIDETREE, RequestError, long_form
 from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
 from millstream.core.cid import cid_of
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.rest import registry_app as registry_app_module
 from millstream.rest.openapi import encode
-from millstream.rest.registry_app import describe, registry_app, registry_routes
+from millstream.rest.registry_app import bulk_lines, describe, registry_app, registry_routes
 from millstream.rest.submit_middleware import SubmitMiddleware
 from millstream.testing.dids import DidOwner
 from suite.sizes import sized
@@ -327,6 +327,24 @@ def test_storage_that_does_not_answer_is_said_without_where_it_is(tmp_path: Path
     engine.dispose()
     assert (status, headers[b"retry-after"]) == (503, b"5")
     assert json.loads(body)["code"] == "busy" and b"no-folder" not in body
+
+
+class _Unsplit(bytes):
+    """A body that must not be split."""
+
+    def splitlines(self, keepends: bool = False) -> list[bytes]:
+        raise AssertionError("there would be an object for each line")
+
+    def removeprefix(self, prefix: Any, /) -> bytes:
+        return self
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+def test_a_bulk_request_of_too_many_lines_is_refused_before_it_is_split(end: bytes) -> None:
+    with pytest.raises(RequestError, match="10,001 lines"):
+        bulk_lines(_Unsplit((b"{}" + end) * 10_000 + b"{}"))
+    assert len(bulk_lines((b"{}" + end) * 10_000)) == 10_000
+    assert bulk_lines(b"") == []
 
 
 def test_a_bulk_request_that_never_ends_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

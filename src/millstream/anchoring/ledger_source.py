@@ -217,12 +217,15 @@ class NodeLedger:
                         "the address of a node"
                     )
         try:
-            return msgspec.json.decode(data, type=prepared(LedgerPage))
+            page = msgspec.json.decode(data, type=prepared(LedgerPage))
+            if not 0 <= page.total <= MAX_SAFE_INTEGER:  # no database could store it
+                raise msgspec.ValidationError(f"total is {page.total}")
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise LedgerFormatError(
                 f"{self.name} did not answer with a page of a ledger ({printable(str(error), MAX_SHOWN)}): check that "
                 "this is the address of a node"
             ) from error
+        return page
 
 
 def open_ledger(text: str, *, seconds: float | None = None) -> LedgerSource:

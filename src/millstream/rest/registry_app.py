@@ -201,12 +201,8 @@ class _RegistryHandlers:
                     body = await read_body(request, BULK_BYTES, JSON_LINES, take=take)
             except TimeoutError:
                 raise SlowBulkRequestError from None
-            lines = body.removeprefix(BOM_UTF8).splitlines()
+            lines = bulk_lines(body)
             del body
-            if len(lines) > BULK_LINES:
-                raise RequestError(
-                    "too_many", f"the request has {len(lines):,} lines; send at most {BULK_LINES:,} in one bulk request"
-                )
             outcomes = await run_in_threadpool(self._registry.acceptance.submit_many, lines)
         return Response(b"".join(map(_outcome_line, outcomes)), media_type="application/jsonl")
 
@@ -290,6 +286,19 @@ class _RegistryHandlers:
     @cached_property
     def _description(self) -> bytes:
         return msgspec.json.encode(describe(self._profile))
+
+
+def bulk_lines(body: bytes) -> list[bytes]:
+    """The lines of a bulk request.
+
+    Raises a :class:`RequestError` if there are more than :data:`BULK_LINES`, before there is an object for each.
+    """
+    count = body.count(b"\n") + body.count(b"\r") - body.count(b"\r\n") + (not body.endswith((b"\n", b"\r")))
+    if count > BULK_LINES:
+        raise RequestError(
+            "too_many", f"the request has {count:,} lines; send at most {BULK_LINES:,} in one bulk request"
+        )
+    return body.removeprefix(BOM_UTF8).splitlines()
 
 
 def _outcome_line(outcome: SubmissionResult) -> bytes:
