@@ -68,7 +68,7 @@ def _not_taken(what: str) -> LogInputError:
     return LogInputError(
         f"cannot append {what}: a log takes a list of Message, a list of bytes, or an Arrow record "
         "batch. Put a single value into a list, an Arrow array into a record batch as its column body, "
-        "and append a table by its to_batches()"
+        "and append each of a table's to_batches() by a call of its own"
     )
 
 

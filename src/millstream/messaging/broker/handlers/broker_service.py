@@ -155,7 +155,9 @@ class BrokerService:
         group, topic = _name(batch.group, batch.namespace, call), _name(batch.topic, batch.namespace, call)
         if not batch.handles.is_valid or not all(batch.handles.lengths):
             raise StatusError(
-                v2.MESSAGE_CORRUPTED, "the request does not contain as many handles as it states, or an empty one"
+                v2.MESSAGE_CORRUPTED,
+                "the number of receipt handles does not match the stated lengths, or a receipt handle is empty: send "
+                "the receipt handles as they were received",
             )
         check_count(batch.handles.count)
         held, refused = self._core.check_handles(group, topic, batch.handles)
