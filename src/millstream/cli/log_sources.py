@@ -11,7 +11,7 @@ from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
 from millstream.core.metric_collection.hook import LabelledMetrics, Metrics
 from millstream.ingest.broker_url import parse_broker
-from millstream.ingest.options import SubscribeOptions
+from millstream.ingest.options import MOST_PAYLOAD, SubscribeOptions
 from millstream.ingest.payload_parsers import payload_parser
 from millstream.ingest.plain_json import plain_json
 from millstream.ingest.receipts import Receipts
@@ -39,7 +39,7 @@ class MqttIngestRunner:
             qos=role.qos,
             protocol=role.protocol,
             in_flight=role.in_flight,
-            max_payload=role.max_payload,
+            max_payload=min(role.max_payload, MOST_PAYLOAD),  # settings had no limit
             expiry=role.expiry // MICROSECONDS,
             retained=role.retained,
         )
