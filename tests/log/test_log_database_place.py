@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from millstream.cli.main import run
-from millstream.core.secrets import mask_password
+from millstream.core.secrets import safe_url
 from millstream.log import (
     Log,
     LogInputError,
@@ -66,7 +66,7 @@ def test_a_place_shows_itself_without_its_password(scheme: str, option: str) -> 
     for shown in (place.url, repr(place), f"{place}", repr([place])):
         assert "s3" not in shown
         assert f"{scheme}://m%40e:***@[::1]:3307/db?{option}" in shown
-    assert mask_password("sqlite:///a/b.db") == "sqlite:///a/b.db"
+    assert safe_url("sqlite:///a/b.db") == "sqlite:///a/b.db"
 
 
 def test_a_password_file_makes_a_url_that_shows_nothing_and_opens_again(store_url: str, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from millstream.core.clock import Clock
     from millstream.messaging.broker.admin import AdminChange
-    from millstream.mill.duplication.change_guard import DecisionRecorder, PendingApproval
+    from millstream.mill.duplication.change_guard import DecisionRecorder
 
 _LONGEST_NAME = 64
 
@@ -44,13 +44,8 @@ def decision_recorder(node: Node, action: str, **facts: Any) -> DecisionRecorder
     """:func:`record_change` of a decision about a held plan, in the transaction that makes it."""
     from millstream.rest.operator_audit_log import OperatorAuditLog
 
-    audit_log, user = OperatorAuditLog(node.databases.own, node.clock), os_user()
-
-    def record(connection: sa.Connection, plan: PendingApproval) -> None:
-        target, of_plan = f"{plan.space} {plan.pair}", {"plan": plan.number, **plan.counts}
-        audit_log.add_in(connection, user, action, target, **_with_caller({**facts, **of_plan}))
-
-    return record
+    audit_log = OperatorAuditLog(node.databases.own, node.clock)
+    return audit_log.decision_recorder(os_user(), action, **_with_caller(facts))
 
 
 def record_change_in(engine: sa.Engine, clock: Clock, action: str, target: str, **facts: Any) -> None:

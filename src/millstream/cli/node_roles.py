@@ -247,7 +247,7 @@ class NodeRoles:
         def anchor(step: Callable[[AnchorSchedule], object]) -> None:
             try:
                 step(anchoring())
-            except Exception as error:  # the log can be batched on, also while the storage of anchored files is away
+            except Exception as error:  # the log can be batched on, also if the anchored files cannot be stored
                 if not (isinstance(error, AnchoringError) or run.bears(error, (LogError, SnapshotError))):
                     raise
                 unanchored(error)

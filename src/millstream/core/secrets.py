@@ -56,13 +56,6 @@ def read_password(path: str | Path) -> str:
         raise ValueError("the file is not text in UTF-8") from error
 
 
-def mask_password(url: str) -> str:
-    """*url* with its password hidden, whatever form it has; other URLs as they are."""
-    password = password_in(url)
-    before, at, rest = url.rpartition("@")
-    return f"{before.removesuffix(password)}{HIDDEN}{at}{rest}" if password is not None else url
-
-
 def password_in(url: str) -> str | None:
     """The password in *url* as it is written there, whatever characters it has; None if there is none."""
     account, at, _ = url.rpartition("@")
@@ -72,8 +65,11 @@ def password_in(url: str) -> str | None:
 
 
 def safe_url(url: str) -> str:
-    """*url* with its password, and the tokens of its query, hidden; other texts as they are."""
-    return without_secrets(mask_password(url))
+    """*url* with its password, whatever form it has, and the tokens of its query, hidden; other texts as they are."""
+    if (password := password_in(url)) is not None:
+        before, at, rest = url.rpartition("@")
+        url = f"{before.removesuffix(password)}{HIDDEN}{at}{rest}"
+    return without_secrets(url)
 
 
 def without_secrets(text: str, known: Iterable[str] = ()) -> str:

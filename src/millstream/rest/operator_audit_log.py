@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import sqlalchemy as sa
@@ -13,6 +13,9 @@ from millstream.core.clock import Clock
 from millstream.core.column_types import EXACT_LONG_TEXT, WHOLE_NUMBER
 from millstream.core.printable import printable
 from millstream.core.sql import make_tables_once
+
+if TYPE_CHECKING:
+    from millstream.mill.duplication.change_guard import DecisionRecorder, PendingApproval
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +76,15 @@ class OperatorAuditLog:
         """:meth:`add` in the transaction of *connection*, which makes the change itself in the same database."""
         values = {"at": self._clock.now(), "user": user, "action": action, "target": target, "reason": reason}
         connection.execute(sa.insert(_events), {**values, "facts": facts})
+
+    def decision_recorder(self, user: str, action: str, *, reason: str = "", **facts: Any) -> DecisionRecorder:
+        """:meth:`add_in` of what *user* decides about a held plan, in the transaction that makes the decision."""
+
+        def record(connection: sa.Connection, plan: PendingApproval) -> None:
+            of_plan = {"plan": plan.number, **plan.counts}
+            self.add_in(connection, user, action, f"{plan.space} {plan.pair}", reason=reason, **facts, **of_plan)
+
+        return record
 
     def check(self) -> None:
         """Before a change that is recorded: raise what the database does where it does not answer. A repeated change

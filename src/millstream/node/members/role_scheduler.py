@@ -99,13 +99,15 @@ class RoleScheduler:
             _log.info("this process is the member %s of the node", member.id)
         now = member.table.clock.monotonic()
         survivors = member.survivors()
-        offers, _ = self._assigned(survivors)
+        offers = self._offers(survivors)
         alone = [name for name in self._left if not self._is_offered_elsewhere(name, offers)]
         for name in {*alone, *(name for name, end in self._excluded.items() if now >= end)}:
             del self._excluded[name]
             self._left.discard(name)
             member.offer_again(name)
-        offers, mine = self._assigned(survivors)
+        offers = self._offers(survivors)
+        owners = {role: one.id for one in survivors for role in one.owns}
+        mine = {role for role, owner in assign(offers, owners).items() if owner == member.id}
         lost = [name for name, (_, role) in self._running.items() if role.is_lost]
         self._end([name for name in self._running if name not in mine or name in lost])
         for name in lost:
@@ -118,16 +120,15 @@ class RoleScheduler:
             member.leases.write(self._running[name][0], unowned_since=lambda _: None)
             self._unrecorded.discard(name)
 
-    def _assigned(self, alive: Sequence[Member]) -> tuple[_Offers, set[str]]:
-        """The roles that each of the members *alive* offers, and those that this one is to own."""
+    def _offers(self, alive: Sequence[Member]) -> _Offers:
+        """The roles that each of the members *alive* offers."""
         mine = self._membership
         offers = {}
         for one in alive:
             if not one.draining:
                 details = mine.details if one.id == mine.id else one.details
                 offers[one.id] = {role: group for role, group in details.roles.items() if role not in details.failed}
-        owners = {role: one.id for one in alive for role in one.owns}
-        return offers, {role for role, owner in assign(offers, owners).items() if owner == mine.id}
+        return offers
 
     def _leave_failing(self, name: str, offers: _Offers) -> None:
         """Leave the role *name*, of which the pauses have become long, to another member that offers it: its disk may

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
-import sqlalchemy as sa
 
 from millstream.core.errors import NotFoundError
 from millstream.mill.duplication.change_guard import DecisionRecorder, PendingApproval
@@ -125,8 +124,4 @@ def plan_of(item: HeldItem, plans: Sequence[PendingApproval]) -> PendingApproval
 
 
 def _recorder(app: AppContext, request: ApiRequest[HoldQuery, Approval], action: str) -> DecisionRecorder:
-    def record(connection: sa.Connection, plan: PendingApproval) -> None:
-        target, facts = f"{plan.space} {plan.pair}", {"plan": plan.number, **plan.counts}
-        app.operator_log.add_in(connection, request.principal.name, action, target, reason=request.body.reason, **facts)
-
-    return record
+    return app.operator_log.decision_recorder(request.principal.name, action, reason=request.body.reason)
