@@ -293,11 +293,22 @@ def test_few_passwords_are_hashed_at_a_time_whatever_the_number_of_addresses(
             running[0] -= 1
         return True
 
+    class Hashers(threading.BoundedSemaphore):
+        """Counts those that have come, with the time that each will wait."""
+
+        def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+            with lock:
+                come[0] += 1
+            return super().acquire(blocking, timeout)
+
+    come = [0]
+    monkeypatch.setattr(access_control, "_hashers", Hashers(access_control._hashers._initial_value))
+    monkeypatch.setattr(access_control, "_HASHER_SECONDS", 60.0)
     monkeypatch.setattr(access_control, "is_password", hash_slowly)
     access = Console(tmp_path).started()
     with ThreadPoolExecutor(8) as pool:
         tries = [pool.submit(access.sign_in, "vera", "x", f"192.0.2.{number}") for number in range(8)]
-        until(lambda: running[0] == 2, "two are hashed")
+        until(lambda: (come[0], running[0]) == (8, 2), "two are hashed, and the others wait")
         monkeypatch.setattr(access_control, "_HASHER_SECONDS", 0.01)
         with pytest.raises(SignInsBusyError):
             access.sign_in("vera", "x", "198.51.100.1")
